@@ -84,7 +84,7 @@ def machine(module: str) -> Iterator[tuple[str, str]]:
     yield "command", shlex.join([Path(sys.executable).name, "-m", module, *sys.argv[1:]])
     yield (
         "machine",
-        f"{_processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {platform.system()}",
+        f"{processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {platform.system()}",
     )
     names = ("onnxruntime", "onnx", "numpy")
     yield "commit", commit()
@@ -101,7 +101,8 @@ def commit() -> str:
         return "unknown"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The processor's name, family and wide instructions."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -21,14 +21,17 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import onnxruntime
+
 from benchmarks.cost.lines import TOPICS, Line, Setup
 from benchmarks.cost.process import ONE_THREAD
-from benchmarks.search import machine
+from benchmarks.search import commit, machine
 from benchmarks.tables import table
 
-#: Environment to what is installed there, dependencies aside where it begins with --no-deps.
+#: Environment to what is installed there, dependencies aside where it begins with --no-deps. NNCF gets the
+#: same ONNX Runtime as the plugin.
 PACKAGES = {
-    "nncf": ["nncf==3.4.0", "onnx==1.23.2", "onnxruntime==1.31.1"],
+    "nncf": ["nncf==3.4.0", "onnx==1.23.2", f"onnxruntime=={onnxruntime.__version__}"],
     "ocr": ["--no-deps", "rapidocr-onnxruntime==1.4.4", "pillow", "numpy"],
 }
 
@@ -39,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if "a" in options.only and options.seed is None:
         parser.error("topic a draws its tasks: give --seed")
+    if options.kept and (commit() == "unknown" or commit().endswith("-dirty")):
+        parser.error(f"--kept needs a commit without changes to it; this tree is {commit()}")
     os.environ.update(ONE_THREAD)
     if options.install:
         install(options.environments, PACKAGES)
@@ -60,9 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 lines[topic].append(line)
                 print(table(_HEADER, [_cells(line)]).splitlines()[-1], flush=True)
                 if options.json:
-                    told = {t: [dataclasses.asdict(line) for line in found] for t, found in lines.items()}
-                    options.json.write_text(json.dumps({"machine": about, **told}, indent=1))
-    print(f"\n{table(_HEADER, [_cells(line) for found in lines.values() for line in found])}\n")
+                    figures = {name: [dataclasses.asdict(line) for line in lines[name]] for name in lines}
+                    options.json.write_text(json.dumps({"machine": about, **figures}, indent=1))
+    print(f"\n{table(_HEADER, [_cells(line) for name in lines for line in lines[name]])}\n")
     print("\n".join(f"{name}: {value}" for name, value in about.items()))
 
 

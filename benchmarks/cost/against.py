@@ -1,8 +1,10 @@
-"""One drawn task by the plugin and by NNCF's accuracy control: what it takes them, and what they find."""
+"""One drawn task by the plugin and by NNCF's accuracy control: the CPU seconds and the outcome of both."""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -10,38 +12,66 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 
-from benchmarks.cost.draw import BOUNDARY, Task
-from benchmarks.cost.process import Ran, check, run
+from benchmarks.cost.draw import Task
+from benchmarks.cost.process import check, run
 from benchmarks.regressions import judge
-from benchmarks.search import commit
+from benchmarks.search import commit, processor
 
-HEADER = ("entry", "network", "groups", "ours, CPU s", "NNCF, CPU s", "ours / NNCF", "our fix", "NNCF")
+HEADER = (
+    "entry",
+    "network",
+    "groups",
+    "ours, CPU s",
+    "NNCF, CPU s",
+    "ours / NNCF",
+    "our fix: groups of any operator",
+    "NNCF: Conv, Gemm and MatMul",
+)
+#: The outcome of a tool whose model keeps the limits of the task.
+KEPT = "limits kept"
+_MISSED = "limits missed"
+_CUT = "ended at --limit"
+_VERSIONS = """
+from importlib.metadata import version
+print(", ".join(f"{name} {version(name)}" for name in ("nncf", "onnxruntime", "onnx", "numpy")))
+"""
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one tool makes of a task."""
+
+    cpu: float
+    """CPU seconds of the process."""
+    outcome: str
+    """``KEPT``, or why there is no model that keeps the limits."""
+    summary: str = ""
+    """How many layers leave INT8, and how; or the message of a refusal."""
+
+    @property
+    def cell(self) -> str:
+        """Summary and outcome."""
+        return ", ".join(text for text in (self.summary, self.outcome) if text)
 
 
 @dataclass(frozen=True)
 class Round:
-    """Both tools on one task, once: the plugin first, then NNCF."""
+    """Both tools on one task, once."""
 
-    ours: float
-    """CPU seconds of the plugin's process."""
-    cut: bool
-    """Whether the plugin's process was ended at the limit, so that it would have taken more."""
-    fix: str
-    """The kind of the plugin's first remedy, and how many of the groups in INT8 leave INT8."""
+    ours: Side
+    nncf: Side
     phases: Mapping[str, float]
-    """CPU seconds of the phases of the case."""
-    nncf: float
-    """CPU seconds of NNCF's process."""
-    found: str
-    """How many Conv, Gemm and MatMul layers NNCF reverts, and whether its model keeps the limits; or why NNCF
-    gives no model."""
-    refused: bool
-    """Whether NNCF gives no model, or one in which no layer is in INT8 at first."""
-    reverted: int = 0
-    """Number of layers that NNCF takes back from INT8."""
-    tool: str = ""
-    """The versions of NNCF and of what it runs on."""
+    """CPU seconds of the phases of the plugin's case."""
+    reverted: int | None
+    """Number of layers that NNCF reverts to floating point. None if NNCF gives no model in INT8."""
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Round:
+        """The round that ``asdict`` gave ``values`` of."""
+        sides = {name: Side(**values[name]) for name in ("ours", "nncf")}
+        return cls(**{**values, **sides})
 
 
 @dataclass(frozen=True)
@@ -52,38 +82,42 @@ class Compared:
     rounds: list[Round] = field(default_factory=list)
 
     @property
-    def few(self) -> bool:
-        """Whether the network has fewer groups than ``BOUNDARY``."""
-        return self.task.groups < BOUNDARY
+    def ours(self) -> Side:
+        """The plugin's side; see ``_joined``."""
+        return _joined([each.ours for each in self.rounds])
 
     @property
-    def ours(self) -> float:
-        """The median of the plugin's CPU seconds."""
-        return statistics.median(one.ours for one in self.rounds)
-
-    @property
-    def nncf(self) -> float:
-        """The median of NNCF's CPU seconds."""
-        return statistics.median(one.nncf for one in self.rounds)
-
-    @property
-    def cut(self) -> bool:
-        """Whether a process of the plugin was ended at the limit."""
-        return any(one.cut for one in self.rounds)
+    def nncf(self) -> Side:
+        """NNCF's side; see ``_joined``."""
+        return _joined([each.nncf for each in self.rounds])
 
     @property
     def ratio(self) -> float | None:
-        """The plugin's CPU seconds over NNCF's; None where NNCF refuses the task."""
-        return None if self.rounds[0].refused else self.ours / self.nncf
+        """The plugin's CPU seconds over NNCF's. None unless both keep the limits in all rounds."""
+        if self.failures:
+            return None
+        return self.ours.cpu / self.nncf.cpu
+
+    @property
+    def failures(self) -> str:
+        """Which tool fails, and how; empty if both keep the limits."""
+        sides = {"ours": self.ours, "NNCF": self.nncf}
+        return ", ".join(f"{name}: {side.outcome}" for name, side in sides.items() if side.outcome != KEPT)
 
     @property
     def cells(self) -> tuple[object, ...]:
         """A line of the table."""
-        ours = f"{'> ' if self.cut else ''}{self.ours:.3g}"
+        seconds = [f"{'> ' if side.outcome == _CUT else ''}{side.cpu:.3g}" for side in (self.ours, self.nncf)]
         ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
-        last = self.rounds[-1]
-        task = (self.task.entry, self.task.network, self.task.groups)
-        return (*task, ours, f"{self.nncf:.3g}", ratio, last.fix, last.found)
+        entry = f"{self.task.entry} (faulty data)" if self.task.faulty_data else self.task.entry
+        task = (entry, self.task.network, self.task.groups)
+        return (*task, *seconds, ratio, self.ours.cell, self.nncf.cell)
+
+
+def _joined(sides: list[Side]) -> Side:
+    """The median of the CPU seconds, with the first round that fails, or the last if none does."""
+    shown = next((side for side in sides if side.outcome != KEPT), sides[-1])
+    return Side(statistics.median(side.cpu for side in sides), shown.outcome, shown.summary)
 
 
 @dataclass(frozen=True)
@@ -93,83 +127,114 @@ class Plan:
     python: Path
     """The interpreter of NNCF's environment."""
     limit: int
-    """CPU seconds that the plugin's process may take."""
+    """CPU seconds that one process may take."""
     rounds: int
     kept: Path | None
     """A file of rounds measured before, a JSON line each; every new round is added."""
+    conditions: Mapping[str, str]
+    """What the figures depend on besides the task. A round from the file has to have the same."""
+
+
+def conditions(python: Path) -> dict[str, str]:
+    """The commit, the machine, and the versions of both environments.
+
+    Raises:
+        SystemExit: NNCF's environment has another ONNX Runtime than this one.
+    """
+    versions = run([python, "-c", _VERSIONS]).said.strip()
+    runtime = f"onnxruntime {onnxruntime.__version__}"
+    if runtime not in versions.split(", "):
+        raise SystemExit(f"{python} has {versions}; install {runtime} there, as it is here")
+    return {
+        "commit": commit(),
+        "machine": f"{processor()}, {os.cpu_count()} cores",
+        "NNCF's environment": versions,
+        "the plugin's environment": f"Python {platform.python_version()}, {runtime}, numpy {np.__version__}",
+    }
 
 
 def compare(task: Task, seed: int, plan: Plan) -> Compared:
-    """Measure a task, but for the rounds that this commit has in the file already."""
-    compared, before = Compared(task), _read(plan.kept)
+    """Measure a task, but for the rounds that the file has under the same conditions."""
+    compared, measured = Compared(task), _read(plan.kept)
     for number in range(plan.rounds):
-        key = [commit(), seed, task.entry, number]
-        one = before.get(json.dumps(key))
-        if one is None:
-            one = _measure(task, plan)
-            if plan.kept:
-                with plan.kept.open("a") as file:
-                    file.write(json.dumps([key, asdict(one)]) + "\n")
-        compared.rounds.append(one)
+        key = key_of(task, seed, number, plan)
+        if key not in measured:
+            measured[key] = _measure(task, plan, number)
+            _keep(plan.kept, key, measured[key])
+        compared.rounds.append(measured[key])
     return compared
+
+
+def key_of(task: Task, seed: int, number: int, plan: Plan) -> str:
+    """What a round in the file is found by."""
+    which = {"seed": seed, "entry": task.entry, "number": number, "limit": plan.limit}
+    return json.dumps({**plan.conditions, **which})
 
 
 def _read(path: Path | None) -> dict[str, Round]:
     if path is None or not path.exists():
         return {}
     lines = map(json.loads, path.read_text().splitlines())
-    return {json.dumps(key): Round(**values) for key, values in lines}
+    return {json.dumps(key): Round.read(values) for key, values in lines}
 
 
-def _measure(task: Task, plan: Plan) -> Round:
+def _keep(path: Path | None, key: str, measured: Round) -> None:
+    if path is not None:
+        with path.open("a") as file:
+            file.write(json.dumps([json.loads(key), asdict(measured)]) + "\n")
+
+
+def _measure(task: Task, plan: Plan, number: int) -> Round:
+    """Run both tools. The plugin is first in even rounds, NNCF in odd rounds."""
+    if number % 2:
+        nncf, reverted = _run_nncf(task, plan)
+        ours, phases = _run_plugin(task, plan)
+    else:
+        ours, phases = _run_plugin(task, plan)
+        nncf, reverted = _run_nncf(task, plan)
+    return Round(ours, nncf, phases, reverted)
+
+
+def _run_plugin(task: Task, plan: Plan) -> tuple[Side, Mapping[str, float]]:
+    """The plugin's side, and the CPU seconds of the case's phases."""
     report = task.folder / "report"
-    ours = check(task.spec, limit=plan.limit, fails=True, report=report)
-    fix = _fix(ours.case, _keeps(task, next(report.glob("*/fixed.onnx"), None)))
-    theirs = run([plan.python, "-m", "benchmarks.cost.control", task.folder], may_fail=True)
-    found, refused, told = _found(task, theirs)
-    return Round(
-        ours.cpu,
-        ours.cut,
-        fix,
-        ours.phases,
-        theirs.cpu,
-        found,
-        refused,
-        reverted=len(told.get("reverted", ())),
-        tool=told.get("tool", ""),
-    )
+    ran = check(task.spec, limit=plan.limit, fails=True, report=report)
+    if ran.cut:
+        return Side(ran.cpu, _CUT), ran.phases
+    fixes = (ran.case.get("diagnosis") or {}).get("repairs", ())
+    if not fixes:
+        return Side(ran.cpu, "no fix"), ran.phases
+    summary = f"{fixes[0]['kind']}, {len(fixes[0]['layers'])} of {ran.case['int8_groups']} high"
+    if not fixes[0]["verified"]:
+        summary += ", not verified"
+    model = next(report.glob("*/fixed.onnx"), None)
+    outcome = "no fixed.onnx" if model is None else _outcome(task, model)
+    return Side(ran.cpu, outcome, summary), ran.phases
 
 
-def _fix(case: Mapping[str, Any], keeps: bool) -> str:
-    """The kind of a case's first remedy, and the layers in high precision."""
-    repairs = (case.get("diagnosis") or {}).get("repairs", ())
-    if not repairs:
-        return "none"
-    first = repairs[0]
-    share = f"{first['kind']}, {len(first['layers'])} of {case['int8_groups']} high"
-    if not keeps:
-        return f"{share}, limits missed"
-    return share if first["verified"] else f"{share}, not verified"
+def _run_nncf(task: Task, plan: Plan) -> tuple[Side, int | None]:
+    """NNCF's side, and how many layers NNCF reverts; None if it gives no model in INT8."""
+    written, model = task.folder / "nncf.json", task.folder / "nncf.onnx"
+    for path in (written, model):
+        path.unlink(missing_ok=True)
+    ran = run([plan.python, "-m", "benchmarks.cost.control", task.folder], plan.limit)
+    if ran.cut:
+        return Side(ran.cpu, _CUT), None
+    content = json.loads(written.read_text())
+    if "refusal" in content:
+        return Side(ran.cpu, "refused", " ".join(content["refusal"].split())[:120]), None
+    if not content["layers"]:
+        return Side(ran.cpu, "no layer quantized"), None
+    reverted = len(content["reverted"])
+    summary = f"{reverted} of {content['layers']} reverted"
+    return Side(ran.cpu, _outcome(task, model), summary), reverted
 
 
-def _found(task: Task, ran: Ran) -> tuple[str, bool, Mapping[str, Any]]:
-    """What NNCF found in words, whether it refuses the task, and the content of ``nncf.json``."""
-    if ran.code:
-        lines = ran.said.strip().splitlines() or [""]
-        return f"refuses: {lines[-1][:120]}", True, {}
-    told = json.loads((task.folder / "nncf.json").read_text())
-    if not told["layers"]:
-        return "quantizes no layer", True, told
-    kept = "kept" if _keeps(task, task.folder / "nncf.onnx") else "missed"
-    return f"{len(told['reverted'])} of {told['layers']} high, limits {kept}", False, told
-
-
-def _keeps(task: Task, model: Path | None) -> bool:
+def _outcome(task: Task, model: Path) -> str:
     """Whether a model keeps the limits of a task on the task's own samples."""
-    if model is None:
-        return False
     with np.load(task.folder / "inputs.npz") as arrays:
         inputs = dict(arrays)
     limits = json.loads((task.folder / "task.json").read_text())["limits"]
-    expected, found = (judge.run(path.read_bytes(), inputs) for path in (task.folder / "model.onnx", model))
-    return judge.margin(judge.scores(expected, found, limits), limits) >= 0
+    expected, outputs = (judge.run(path.read_bytes(), inputs) for path in (task.folder / "model.onnx", model))
+    kept = judge.margin(judge.scores(expected, outputs, limits), limits) >= 0
+    return KEPT if kept else _MISSED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.architectures import csp_tiny, vit_tiny
-from benchmarks.cost.against import HEADER, Compared, Plan, compare
-from benchmarks.cost.draw import BOUNDARY, draw
+from benchmarks.cost.against import HEADER, Compared, Plan, compare, conditions
+from benchmarks.cost.draw import FEW, MANY, draw
 from benchmarks.cost.process import Ran, check, run
 from benchmarks.cost.specs import Written, write, write_case, write_large, write_rival
 from benchmarks.engines import NETWORKS
@@ -83,21 +84,22 @@ class Setup:
 
 def rivals(setup: Setup) -> Iterator[Line]:
     """Failing cases drawn by the seed against NNCF's accuracy control, process against process, in turn."""
-    plan = Plan(setup.python("nncf"), setup.limit, setup.rounds, setup.kept)
+    python = setup.python("nncf")
+    plan = Plan(python, setup.limit, setup.rounds, setup.kept, conditions(python))
     compared: list[Compared] = []
     for task in draw(setup.seed, setup.tasks, setup.folder / "drawn"):
         compared.append(compare(task, setup.seed, plan))
         print(table(HEADER, [compared[-1].cells]).splitlines()[-1], flush=True)
-    print(f"\n{table(HEADER, [one.cells for one in compared])}\n")
-    print(f"seed {setup.seed}, {setup.rounds} rounds, {compared[-1].rounds[-1].tool}\n", flush=True)
-    few = [one for one in compared if one.few and one.ratio is not None]
-    many = [one for one in compared if not one.few and one.ratio is not None]
-    yield from _share(few, f"fewer than {BOUNDARY} groups", 0.7)
-    yield from _share(many, f"{BOUNDARY} groups or more", 0.5)
-    without = sum(one.rounds[-1].reverted == 0 for one in (*few, *many))
-    yield Line("tasks in which NNCF reverts no layer", without, None, f"of {len(few) + len(many)}")
+    print(f"\n{table(HEADER, [each.cells for each in compared])}\n")
+    versions = plan.conditions["NNCF's environment"]
+    print(f"seed {setup.seed}, {setup.rounds} rounds, NNCF with {versions}\n", flush=True)
+    for size, goal in ((FEW, 0.7), (MANY, 0.5)):
+        yield from ratios([each for each in compared if each.task.size == size], size, goal)
+    reverted = [each.rounds[-1].reverted for each in compared]
+    models = len(reverted) - reverted.count(None)
+    yield Line("tasks in which NNCF reverts no layer", reverted.count(0), None, f"of {models} with a model")
     shares = []
-    for phases in (one.rounds[-1].phases for one in compared):
+    for phases in (each.rounds[-1].phases for each in compared):
         if "repair" in phases and "search" in phases:
             search = phases["search"] + phases.get("proof", 0.0)
             shares.append((phases.get("causes", 0.0) + phases["repair"]) / search)
@@ -106,31 +108,35 @@ def rivals(setup: Setup) -> Iterator[Line]:
         yield Line("diagnosis and repair / search with proof", ratio, 2, more={"all": shares})
 
 
-def _share(compared: Sequence[Compared], size: str, goal: float) -> Iterator[Line]:
-    """The median over tasks of the plugin's CPU seconds over NNCF's; nothing without tasks."""
-    ratios = {one.task.entry: one.ratio for one in compared if one.ratio is not None}
-    if ratios:
-        what = f"failing case / NNCF, median of {len(ratios)}, {size}"
-        cut = any(one.cut for one in compared)
-        yield Line(what, statistics.median(ratios.values()), goal, least=cut, more=ratios)
+def ratios(compared: Sequence[Compared], size: str, goal: float) -> Iterator[Line]:
+    """The median ratio of the tasks in which both tools keep the limits; the number of all other tasks."""
+    by_entry = {each.task.entry: each.ratio for each in compared if each.ratio is not None}
+    if by_entry:
+        what = f"failing case / NNCF, median of {len(by_entry)}, {size}"
+        yield Line(what, statistics.median(by_entry.values()), goal, more=by_entry)
+    failures = Counter(each.failures for each in compared if each.failures)
+    missing = "" if by_entry else "no ratio: "
+    what = f"{missing}tasks in which not both keep the limits, {size}"
+    reasons = "".join(f"; {reason} ({number})" for reason, number in failures.items())
+    yield Line(what, failures.total(), None, f"of {len(compared)}{reasons}")
 
 
 def suite(setup: Setup) -> Iterator[Line]:
     """Failing cases of the search suite, and those of the rivals, in plain passes."""
-    found = []
+    failing = []
     for name in (*CASES, *_RIVALS):
         folder = setup.folder / "suite" / name
         case = write_case(CASES[name](), folder) if name in CASES else write_rival(name, folder)
         ran = check(case.spec, limit=setup.limit, fails=True)
-        found.append(_in_passes(f"failing {name}", ran, case, 40))
-        yield _in_passes(f"noise of all layers, {name}", ran, case, 100) if name in _NOISE else found[-1]
-    yield median(found)
+        failing.append(_in_passes(f"failing {name}", ran, case, 40))
+        yield _in_passes(f"noise of all layers, {name}", ran, case, 100) if name in _NOISE else failing[-1]
+    yield median(failing)
 
 
-def median(found: Sequence[Line]) -> Line:
+def median(failing: Sequence[Line]) -> Line:
     """The median of failing cases; more than that where one that was cut may lie beyond it."""
-    figure = statistics.median(line.figure for line in found)
-    cut = any(line.least and line.figure <= figure for line in found)
+    figure = statistics.median(line.figure for line in failing)
+    cut = any(line.least and line.figure <= figure for line in failing)
     return Line("median of all failing cases", figure, 1, "of 40 u + 3 s", cut)
 
 

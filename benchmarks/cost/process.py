@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,25 +86,28 @@ def check(
 ) -> Ran:
     """Run pytest on one spec of one case, nothing kept from other runs, no bound on what follows the verdict.
 
-    The report is left in the folder ``report``; without it, nowhere.
+    The report is left in the folder ``report``, which is emptied before; without it, nowhere.
 
     Raises:
         SystemExit: The case gave no verdict, or, where ``fails`` says which, the other one; or what follows
             the verdict ended with an error.
     """
     with tempfile.TemporaryDirectory() as folder:
-        report = report or Path(folder)
+        if report is None:
+            report = Path(folder)
+        elif report.exists():
+            shutil.rmtree(report)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", spec.parent]
         command += ["-c", os.devnull, "--int8acc-no-cache", "--int8acc-report", report]
         command += ["-p", "no:hypothesispytest"]  # of the tests' own extra: it costs half a second
         ran = run([*command, f"--int8acc-max-seconds={_UNBOUND}", spec, *options], limit, may_fail=True)
-        told, case = report / "report.json", {}
-        if told.exists():
-            case = json.loads(told.read_text())["cases"][0]
+        written, case = report / "report.json", {}
+        if written.exists():
+            case = json.loads(written.read_text())["cases"][0]
     verdict = case.get("verdict", "nothing")
-    wanted = {True: ["failed"], False: ["passed"], None: ["failed", "passed"]}[fails]
-    odd = ran.code not in (0, 1) or verdict not in wanted or "1 error" in ran.said
-    if odd and not ran.cut:
+    allowed = {True: ["failed"], False: ["passed"], None: ["failed", "passed"]}[fails]
+    broken = ran.code not in (0, 1) or verdict not in allowed or "1 error" in ran.said
+    if broken and not ran.cut:
         raise SystemExit(f"{spec}: {verdict}\n{ran.said[-3000:]}")
     return replace(ran, case=case)
 

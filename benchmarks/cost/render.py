@@ -39,8 +39,10 @@ def page(rng: np.random.Generator) -> Pixels:
     draw, y = ImageDraw.Draw(image), int(rng.integers(10, 40))
     while y < 430:
         size = int(rng.integers(16, 44))
-        place = (int(rng.integers(5, 120)), y)
-        draw.text(place, text(rng, int(rng.integers(6, 24))), (20, 20, 40), ImageFont.load_default(size=size))
+        corner = (int(rng.integers(5, 120)), y)
+        draw.text(
+            corner, text(rng, int(rng.integers(6, 24))), (20, 20, 40), ImageFont.load_default(size=size)
+        )
         y += int(size * rng.uniform(1.3, 2.5))
     return _noisy(rng, image)
 

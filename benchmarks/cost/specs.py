@@ -97,7 +97,7 @@ def write_case(case: Case, folder: Path) -> Written:
     """A case of the search suite, what is planted in it as a Q/DQ model."""
     folder.mkdir(parents=True)
     save_model(apply(case.network), folder / "int8.onnx")
-    criteria = [{"output": one.output, **one.limits} for one in case.limits]
+    criteria = [{"output": limit.output, **limit.limits} for limit in case.limits]
     return write(folder, case.network.model, case.data, {"model": "int8.onnx"}, criteria)
 
 
@@ -121,10 +121,10 @@ def write_large(model: Model, folder: Path, batch: int = 8) -> Written:
 
 def write_rival(name: str, folder: Path) -> Written:
     """A task of the rivals as a case with the same images and bar."""
-    theirs = folder / "task" / name
-    theirs.mkdir(parents=True)
-    write_task(name, theirs)
-    task = Task.load(theirs)
+    rival = folder / "task" / name
+    rival.mkdir(parents=True)
+    write_task(name, rival)
+    task = Task.load(rival)
     ours = folder / name
     ours.mkdir()
     np.savez(ours / "calibration.npz", image=task.calibration)
