@@ -1,4 +1,4 @@
-"""Outputs that break a fusion: the search for them, their times and their reserves."""
+"""Outputs that break a fusion: the search for them, their times and their safety margins."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_only_way_is_timed_and_an_engine_that_is_a_little_off_has_no_fusion_
     assert not any("fuses" in note for note in repaired.notes)
 
 
-def test_another_level_is_said_to_have_a_reserve_only_if_it_has(
+def test_another_level_is_said_to_have_a_safety_margin_only_if_it_has(
     spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the score that the level reaches, the limit close below it."""
@@ -73,4 +73,4 @@ def test_another_level_is_said_to_have_a_reserve_only_if_it_has(
     lab = lab_of(measured_wrong(spec, [last], monkeypatch, right_at=0))
     repaired = find_remedies(lab, *find_precision(lab))
     (note,) = (note for note in repaired.notes if "optimization_level: 0" in note)
-    assert "in the spec mends it (without a reserve)" in note
+    assert "in the spec mends it (without a safety margin)" in note

@@ -204,7 +204,7 @@ def test_a_golden_without_its_settings_is_stale_and_another_runtime_is_a_note(pr
     project.change(settings={"mode": "engine"}, made_with={"engine": "TensorRT 8.6.1, NVIDIA T4"})
     entry = project.run(LIVE)
     assert entry["verdict"] == "passed"
-    said = "golden: recorded with TensorRT 8.6.1, NVIDIA T4, this is ONNX"
+    said = "golden: recorded with TensorRT 8.6.1, NVIDIA T4, this is simulated by ONNX"
     assert any(note.startswith(said) for note in entry["notes"])
 
 
