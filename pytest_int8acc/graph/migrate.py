@@ -32,7 +32,7 @@ from pytest_int8acc.graph.layout import (
     mixing,
     quantize_weight,
 )
-from pytest_int8acc.graph.model import Editor
+from pytest_int8acc.graph.model import Editor, unload
 from pytest_int8acc.graph.network import Edge, Network, Quantization, in_floats, with_edges
 from pytest_int8acc.tensors import Array
 
@@ -393,6 +393,7 @@ class _Edit:
             by = by_weight(factors, weight, node)
             assert by is not None
             self.replace_constant(reader, 1, weight * by)
+            unload(weight)
 
     def replace_constant(self, node: str, index: int, array: Array) -> None:
         """Change input ``index`` of a node, a constant, to ``array``. Other nodes keep the old constant."""
