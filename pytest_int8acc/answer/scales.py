@@ -416,8 +416,10 @@ def _counting(held: TensorValues, node: onnx.NodeProto, weight: Array) -> Array 
     maxima = held.channel_amax
     if maxima is None or (node.op_type != "Conv" and weight.ndim != 2):
         return None
-    ordered = np.abs(by_input(weight, node))  # [groups, outputs, inputs, ...]
-    most = ordered.max(axis=(1, *range(3, ordered.ndim))).ravel()
+    ordered = by_input(weight, node)  # [groups, outputs, inputs, ...]
+    others = (1, *range(3, ordered.ndim))
+    # abs() is avoided, because it would copy the weight.
+    most = np.maximum(ordered.max(axis=others), -ordered.min(axis=others)).ravel()
     if most.size != maxima.size:
         return None  # the maxima were measured along another axis
     parts = most.astype(np.float64) * maxima
