@@ -214,8 +214,9 @@ class Simulator:
         key = _moves_key(made.moves), _tried_key(made)
         if key not in self._boards:
             self.make_room()
-            known = self._kinds.get(key[1])
-            network = moved(self.network, made) if known is None else known.network
+            network = self.moved(made.moves)
+            if key[1] not in self._kinds:  # Only moves change the model, so that its weights are held once.
+                network = replace(moved(self.network, made), model=network.model)
             self._boards[key] = Board(network, self._rest, self._sessions)
         elif key != next(iter(self._boards)):
             self._boards[key] = self._boards.pop(key)  # the most recent is the last
