@@ -106,9 +106,13 @@ def weight_maxima(network: Network, site: Site) -> Array:
     found = np.zeros(site.channels, np.float32)
     for reader in site.readers:
         node = nodes[reader]
-        split = by_input(constants[node.input[1]], node)
+        weight = constants[node.input[1]]
+        split = by_input(weight, node)
         others = tuple(i for i in range(split.ndim) if i not in (0, 2))
-        found = np.maximum(found, np.abs(split).max(axis=others).reshape(-1))
+        # abs() is avoided, because it would copy the weight.
+        greatest = np.maximum(split.max(axis=others), -split.min(axis=others))
+        found = np.maximum(found, greatest.reshape(-1))
+        unload(weight)
     return found
 
 
