@@ -55,9 +55,12 @@ def weights_ratio(width: int = WIDTH) -> float:
     Args:
         width: Number of rows and columns of each of ``LAYERS`` float32 matrices.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        wide, narrow = (int(_alone("weights", folder, str(n), threshold=1 << 20)) for n in (width, NARROW))
-    return (wide - narrow) / (4 * LAYERS * (width**2 - NARROW**2))
+    peaks = []
+    for size in (width, NARROW):
+        with tempfile.TemporaryDirectory() as folder:
+            _alone("network", folder, str(size))
+            peaks.append(int(_alone("weights", folder, str(size), threshold=1 << 20)))
+    return (peaks[0] - peaks[1]) / (4 * LAYERS * (width**2 - NARROW**2))
 
 
 def _alone(*arguments: str, threshold: int | None = None) -> str:
@@ -97,12 +100,11 @@ def _weights_case(folder: Path, width: int) -> None:
     """Run a case that fails by one channel of the input, so that ranges are moved into weights as well."""
     inputs = np.random.default_rng(0).normal(size=(32, width)).astype(np.float32)
     inputs[:, 3] *= 40
-    _run(folder, _wide(width), inputs, 30.0)
+    _run(folder, inputs, 30.0)
 
 
-def _run(folder: Path, model: Model, inputs: NDArray[np.floating], limit: float) -> None:
-    """Run a case of these to its end."""
-    save_model(model, folder / "model.onnx", external_weights=True)
+def _run(folder: Path, inputs: NDArray[np.floating], limit: float) -> None:
+    """Run a case of the model in ``folder`` to its end. Nothing but the case holds the model's weights."""
     np.savez(folder / "data.npz", x=inputs)
     spec = folder / "case.int8acc.yaml"
     spec.write_text(
@@ -124,12 +126,15 @@ def main() -> None:
         print(f"a case that fails: {weights_ratio():.2f} times its model")
         return
     what, folder, *numbers = sys.argv[1:]
-    if what == "weights":
+    if what == "network":  # made in a process of its own: making it takes more memory than the case
+        save_model(_wide(int(numbers[0])), Path(folder) / "model.onnx", external_weights=True)
+    elif what == "weights":
         _weights_case(Path(folder), int(numbers[0]))
     else:
         limit, samples, size = float(numbers[0]), int(numbers[1]), int(numbers[2])
         shape = samples, 3, size // 8, size // 8
-        _run(Path(folder), _segmenting(size), np.random.default_rng(0).normal(size=shape), limit)
+        save_model(_segmenting(size), Path(folder) / "model.onnx", external_weights=True)
+        _run(Path(folder), np.random.default_rng(0).normal(size=shape), limit)
     print(peak())
 
 

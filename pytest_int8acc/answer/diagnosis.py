@@ -22,7 +22,6 @@ from pytest_int8acc.case.measured import Measured, timed
 from pytest_int8acc.case.other_model import other_model
 from pytest_int8acc.errors import EngineError, ModelError
 from pytest_int8acc.graph.flow import choices
-from pytest_int8acc.graph.half_network import as_run
 from pytest_int8acc.graph.network import Edge, Group, Network, Plan, Precision, TensorScale, symmetric
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
@@ -208,8 +207,7 @@ def _layers(measured: Measured, lab: Lab | None) -> tuple[tuple[LayerError, ...]
     clock = measured.clock
 
     def found() -> tuple[LayerError, ...]:
-        seen = as_run(lab.network, lab.int8.rest)
-        return layer_errors(seen, measured.inputs, measured.sessions)
+        return layer_errors(lab.network, lab.int8.rest, measured.inputs, measured.sessions)
 
     layers = clock.attempt("layers", found, ())
     if not layers or (not asked and not _is_engine_only(measured)):

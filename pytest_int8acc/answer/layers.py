@@ -17,8 +17,9 @@ from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.errors import EngineError
+from pytest_int8acc.graph.half_network import as_run
 from pytest_int8acc.graph.instrument import with_quantized_twins
-from pytest_int8acc.graph.network import Network
+from pytest_int8acc.graph.network import Network, Precision
 from pytest_int8acc.graph.plan import apply, with_outputs
 from pytest_int8acc.observers.collect import CHUNK_BYTES, cut_batches, row_sizes
 from pytest_int8acc.observers.edges import FirstSamples
@@ -39,7 +40,7 @@ _BYTES = 1 << 30
 
 
 def layer_errors(
-    seen: Network, inputs: Dataset, sessions: Sessions = CPU, *, samples: int = SAMPLES
+    network: Network, rest: Precision, inputs: Dataset, sessions: Sessions = CPU, *, samples: int = SAMPLES
 ) -> tuple[LayerError, ...]:
     """The error of each group's output against the same network in high precision, in the groups' order.
 
@@ -47,7 +48,8 @@ def layer_errors(
     BatchNormalization or an Add that an engine fuses with the group.
 
     Args:
-        seen: The network of the unchanged candidate, as it runs; see ``as_run``.
+        network: The network of the unchanged candidate.
+        rest: The precision of all nodes that are not quantized.
         inputs: The samples on which the case is judged.
         sessions: Opens the models.
         samples: Maximum number of samples, but at least one batch if the model has a fixed batch size.
@@ -56,23 +58,25 @@ def layer_errors(
         EngineError: A model does not run.
         DataError: The inputs cannot be read.
     """
+    seen = as_run(network, rest)
     watched = outputs_of_groups(seen)
     plain, alone = with_quantized_twins(seen, watched)
     models = plain, with_outputs(apply(seen), watched.values())
     row = 3 * 4 * sum(row_sizes(seen.model, watched.values()).values())
-    few = FirstSamples(inputs, seen.model, min(samples, max(_LEAST, _BYTES // max(row, 1))))
+    few = FirstSamples(inputs, network.model, min(samples, max(_LEAST, _BYTES // max(row, 1))))
     # Optimizing a model takes longer than running it a few times.
     engines = [sessions.exact(model, optimized=False) for model in models]
+    del seen, plain, models  # the sessions have their own copies of the weights
     # For each group and batch: the sums of the error with all groups in INT8, and with this group alone.
     found: dict[str, tuple[list[F64], list[F64]]] = {name: ([], []) for name in watched}
     what = f"diagnosis: errors of {len(watched)} layers"
-    for batch in cut_batches(few, what, seen.model, row, CHUNK_BYTES):
+    for batch in cut_batches(few, what, network.model, row, CHUNK_BYTES):
         high, int8 = ({n: real_rows(a, batch) for n, a in engine(batch.feed).items()} for engine in engines)
         for name, tensor in watched.items():
             for rows, array in zip(found[name], (int8[tensor], high[alone[name]]), strict=True):
                 rows.append(_rows(high[tensor], array))
     scores = {name: [score for rows in both for score in _scores(rows)] for name, both in found.items()}
-    return tuple(LayerError(g.name, g.op_type, *scores[g.name]) for g in seen.groups if g.name in scores)
+    return tuple(LayerError(g.name, g.op_type, *scores[g.name]) for g in network.groups if g.name in scores)
 
 
 def outputs_of_groups(network: Network) -> dict[str, str]:

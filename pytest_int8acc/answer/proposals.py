@@ -324,8 +324,7 @@ def migrate_ranges(known: Known) -> Iterator[Proposal]:
             break
         known.log("migrating %d activations, alpha %g", len(uneven), alpha)
         moves = {tensor: site.factors(alpha) for tensor, site in uneven.items()}
-        migrated = _migrated(known, base, moves, alpha)
-        best = min(best, migrated, key=lambda base: base.choice.normalized_loss)
+        best = _better(known, base, best, _migrated(known, base, moves, alpha))
     if best is not base:
         known.bases.append(best)
         yield from _rescaled(known, best, known.groups)
@@ -505,19 +504,36 @@ def _opened(known: Known, base: Base) -> Base:
     return replace(base, network=network, own={**own, **given})
 
 
+def _better(known: Known, base: Base, best: Base, migrated: Base) -> Base:
+    """The starting point with the lesser loss. What moves of range made for the other one is freed.
+
+    Args:
+        known: The state of the search for fixes.
+        base: The starting point without moves of range, which is never freed.
+        best: The best starting point so far, which may be ``base``.
+        migrated: A new starting point.
+    """
+    better, worse = sorted((best, migrated), key=lambda each: each.choice.normalized_loss)
+    if worse is not base:
+        known.lab.forget(worse.plan)
+    return better
+
+
 def _migrated(known: Known, base: Base, moves: Mapping[str, Array], alpha: float) -> Base:
     """The starting point after the channels of activations were divided by the factors in ``moves``.
 
     Tensors whose values have changed get new ranges; other tensors keep the best scales so far.
     """
+    known.lab.simulator.make_room()  # for the session of the new network
     done = migrate(base.network, moves)
-    facts = Migration(alpha, done.folded, done.inserted)
+    facts, touched = Migration(alpha, done.folded, done.inserted), done.touched
     plan = replace(base.plan, moves=moves)
-    kept = set(activations(done.network)).difference(done.touched)
-    migrated = replace(base, plan=plan, migration=facts, touched=done.touched)
-    ranges = _ranges(known, migrated, [*kept.intersection(base.ranges.held), *done.touched])
+    kept = set(activations(done.network)).difference(touched)
+    del done  # frees its weights: the simulator makes the network anew
+    migrated = replace(base, plan=plan, migration=facts, touched=touched)
+    ranges = _ranges(known, migrated, [*kept.intersection(base.ranges.held), *touched])
     migrated = _opened(known, replace(migrated, ranges=ranges))
-    chosen_units = units(migrated.network, done.touched, ranges)
+    chosen_units = units(migrated.network, touched, ranges)
     start = base.choice.only(kept)
     return replace(migrated, choice=known.chooser(migrated).uniform(chosen_units, start, most=0))
 

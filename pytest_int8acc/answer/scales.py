@@ -20,6 +20,7 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16, INT8, INT32
 from pytest_int8acc.graph.index import Index
 from pytest_int8acc.graph.layout import COMMUTING, by_input, by_weight, find_groups, quantize_weight
+from pytest_int8acc.graph.model import unload
 from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantization, TensorScale, symmetric
 from pytest_int8acc.graph.plan import fresh_weights, weight_axis
 from pytest_int8acc.lab.simulator import Simulator
@@ -416,8 +417,11 @@ def _counting(held: TensorValues, node: onnx.NodeProto, weight: Array) -> Array 
     maxima = held.channel_amax
     if maxima is None or (node.op_type != "Conv" and weight.ndim != 2):
         return None
-    ordered = np.abs(by_input(weight, node))  # [groups, outputs, inputs, ...]
-    most = ordered.max(axis=(1, *range(3, ordered.ndim))).ravel()
+    ordered = by_input(weight, node)  # [groups, outputs, inputs, ...]
+    others = (1, *range(3, ordered.ndim))
+    # abs() is avoided, because it would copy the weight.
+    most = np.maximum(ordered.max(axis=others), -ordered.min(axis=others)).ravel()
+    unload(weight)
     if most.size != maxima.size:
         return None  # the maxima were measured along another axis
     parts = most.astype(np.float64) * maxima

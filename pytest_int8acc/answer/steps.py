@@ -68,6 +68,8 @@ class Steps:
         if lab is not None and not measured.clock.over and self._is_refuted(lab):
             lab = Lab(measured, lab.int8)
             self._answer_anew(lab, explained=explained)
+        if lab is not None:
+            lab.close()
         if faster and lab is not None:
             self._take("search for a faster plan", "speed", self.speed_up, lab.int8)
         repaired = explained and searches

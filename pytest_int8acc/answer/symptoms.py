@@ -22,7 +22,7 @@ from pytest_int8acc.answer.ablations import OUTLIER_RATIO
 from pytest_int8acc.answer.scales import MARGIN
 from pytest_int8acc.graph.formats import FP16, FP32, INT8, UINT8, Format, along
 from pytest_int8acc.graph.layout import BIASES, WEIGHTED, by_weight, origins, quantize_weight, scales_axis
-from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.model import Model, unload
 from pytest_int8acc.graph.network import Edge, Group, Network, Precision, Quantization, TensorScale, symmetric
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.losses import TensorLoss
@@ -89,6 +89,8 @@ _MAX_SLICES = 1024
 #: A sum or difference counts as cancelling if the relative error of its result is more than this many times
 #: the relative error of rounding a number to the low format.
 _CANCELS = 16.0
+#: Approximate number of values of a weight that are copied at a time to sum them by channel.
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,8 +354,8 @@ class WeightFacts:
     def nearest_db(self) -> float:
         """The SQNR, in dB, with the given scales and each value rounded to the nearest code."""
         nearest = replace(self.quantization, values=self.quantization.quantize(self.weight)).dequantize()
-        noise = float((self.shares * (self.weight - nearest) ** 2).sum())
-        return min(decibels(float((self.shares * self.weight**2).sum()), noise), CEILING_DB)
+        signal, noise = (float(_energy(v, self.shares).sum()) for v in (self.weight, self.weight - nearest))
+        return min(decibels(signal, noise), CEILING_DB)
 
     @cached_property
     def refitted_db(self) -> float:
@@ -498,24 +500,27 @@ def weight_facts(
             Softmax.
     """
     quantization = edge.quantization
-    given = quantization.dequantize().astype(np.float64)
-    name, original = _original(edge, sources, given.shape)
+    assert quantization.values is not None
+    name, original = _original(edge, sources, quantization.values.shape)
     weight, axis = original.astype(np.float64), quantization.axis
+    unload(original)
     if node.op_type in WEIGHTED:
         axis = scales_axis(node, edge.index, weight.ndim)
-    best = quantize_weight(weight.astype(np.float32), axis, quantization.format.symmetric).dequantize()
     energy = None if inputs is None or not inputs.energy.any() else inputs.energy.astype(np.float64)
     known = None if energy is None else by_weight(energy, weight, node)
     shares = np.ones(1) if known is None else known
-    signal = _by_channel(shares * weight**2, axis)
-    noises = [_by_channel(shares * (weight - w) ** 2, axis) for w in (given, best)]
+    best = quantize_weight(weight.astype(np.float32), axis, quantization.format.symmetric).dequantize()
+    fresh_noise = _energy(weight - best, shares, axis)
+    del best  # a copy of the weight is large
+    error = quantization.dequantize() - weight
+    signal, noises = _energy(weight, shares, axis), (_energy(error, shares, axis), fresh_noise)
     sqnr, best_db = (decibels(float(signal.sum()), float(noise.sum())) for noise in noises)
     used = signal > 0 if axis is not None else np.zeros(1, np.bool_)
     by_channel = [
         np.array([min(decibels(a, b), CEILING_DB) for a, b in zip(signal[used], noise[used], strict=True)])
         for noise in noises
     ]
-    shift = 0.0 if inputs is None or axis is None else _shift_share(given - weight, axis, inputs, node)
+    shift = 0.0 if inputs is None or axis is None else _shift_share(error, axis, inputs, node)
     best_db = min(best_db, CEILING_DB)
     own, fresh = by_channel
     axes = tuple(range(weight.ndim))
@@ -537,7 +542,7 @@ def _shift_share(error: Array, axis: int, inputs: InputFacts, node: onnx.NodePro
     if mean is None or square is None:
         return 0.0
     shift = float((_by_channel(error * mean, axis) ** 2).sum())
-    noise = float((error**2 * np.maximum(square - mean**2, 0.0)).sum())
+    noise = float(_energy(error, np.maximum(square - mean**2, 0.0)).sum())
     return shift / (shift + noise) if shift else 0.0
 
 
@@ -687,7 +692,8 @@ def large_idle_weights(facts: WeightFacts) -> Shown | None:
 
 def _below_gap(amax: NDArray[np.float64]) -> float:
     """In the upper half of the sorted values, the greatest one below the widest gap; 0 without a wide gap."""
-    ordered = np.sort(amax[amax > 0])
+    ordered = amax[amax > 0]
+    ordered.sort()
     upper = ordered[(ordered.size - 1) // 2 :]
     ratios = upper[1:] / upper[:-1]
     if not ratios.size or ratios.max() < OUTLIER_RATIO / 2:
@@ -728,11 +734,23 @@ def large_weights(facts: WeightFacts) -> Shown | None:
     return {"numbers": {"p99.9": usual}} if facts.has_large_values else None
 
 
+def _energy(
+    values: NDArray[np.float64], shares: NDArray[np.float64], axis: int | None = None
+) -> NDArray[np.float64]:
+    """The sum of ``shares * values**2`` over each channel along ``axis``, as ``_by_channel`` gives it."""
+    squares = values**2
+    squares *= shares  # in place, because the array may be large
+    return _by_channel(squares, axis)
+
+
 def _by_channel(squares: NDArray[np.float64], axis: int | None) -> NDArray[np.float64]:
     """The sum over each channel along ``axis``, [channels]; over all elements, [1], without an axis."""
     if axis is None:
         return np.array([squares.sum()])
-    return np.asarray(np.moveaxis(squares, axis, 0).reshape(squares.shape[axis], -1).sum(1))
+    channels = np.moveaxis(squares, axis, 0)
+    step = max(1, _BLOCK * len(channels) // max(squares.size, 1))
+    blocks = (channels[i : i + step] for i in range(0, len(channels), step))
+    return np.concatenate([block.reshape(len(block), -1).sum(1) for block in blocks])
 
 
 def _original(edge: Edge, sources: Iterable[Model], shape: tuple[int, ...]) -> tuple[str, Array]:

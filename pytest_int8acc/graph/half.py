@@ -23,7 +23,7 @@ from pytest_int8acc.graph.formats import BF16, FP16, Format
 from pytest_int8acc.graph.index import all_nodes, attribute, refill, subgraphs
 from pytest_int8acc.graph.layout import WEIGHTED, folded_norm
 from pytest_int8acc.graph.load import lift
-from pytest_int8acc.graph.model import Model, put_constant
+from pytest_int8acc.graph.model import Model, put_constant, unload
 from pytest_int8acc.graph.opsets import QDQ_OPSET
 from pytest_int8acc.graph.qdq import is_qdq
 from pytest_int8acc.graph.types import (
@@ -321,6 +321,7 @@ class _Rewrite:
                 self._editor.weights.pop(name, None)
                 put_constant(tensor, name, values, self._editor.weights)
                 self._typing.made[name] = target
+            unload(self._constants[name])
 
     def _convert(self, name: str, target: int) -> Array:
         values = self._constants[name]

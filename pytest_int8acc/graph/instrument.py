@@ -146,10 +146,11 @@ def build_instrument(network: Network, rest: Precision = "fp32") -> Instrument:
     """
     match rest:
         case "fp32":
-            halved = as_run = network
+            typed, as_run = tuple(network.edges), network
         case "fp16":
             halved = network_to_fp16(network)
-            as_run = emulate_network(halved)
+            typed, as_run = tuple(halved.edges), emulate_network(halved)
+            del halved  # frees its weights before those in the low format are added
         case _:
             assert_never(rest)
     switched = as_run if network.low.takes_scales else network
@@ -158,7 +159,7 @@ def build_instrument(network: Network, rest: Precision = "fp32") -> Instrument:
     switch, switches, split = _add_switches(editor, names)
     scales: dict[tuple[str, bytes], _ScaleInput] = {}
     if network.low.takes_scales:
-        scales = _add_scales(editor, network, halved, as_run)
+        scales = _add_scales(editor, network, typed, as_run)
         writer: _Writer = _QuantizingWriter(editor, switched, switches, scales)
     else:
         writer = _CastingWriter(editor, switched, switches)
@@ -184,15 +185,15 @@ def _add_switches(editor: Editor, groups: Sequence[str]) -> tuple[str, list[str]
 
 
 def _add_scales(
-    editor: Editor, network: Network, halved: Network, as_run: Network
+    editor: Editor, network: Network, typed: Sequence[Edge], as_run: Network
 ) -> dict[tuple[str, bytes], _ScaleInput]:
     """Add a model input for each scale of an activation; :func:`_scale_key` makes the keys of the result.
 
-    ``halved`` is ``network`` in the types in which models are built from it. ``as_run`` is ``network`` in the
-    types in which it runs.
+    ``typed`` are the edges of ``network`` in the types in which models are built from it. ``as_run`` is
+    ``network`` in the types in which it runs.
     """
     scales: dict[tuple[str, bytes], _ScaleInput] = {}
-    for edge, half, run in zip(network.edges, halved.edges, as_run.edges, strict=True):
+    for edge, half, run in zip(network.edges, typed, as_run.edges, strict=True):
         key = _scale_key(run)
         if edge.quantization.values is None and key not in scales:
             name = editor.unique(f"{run.tensor}_scale_input")

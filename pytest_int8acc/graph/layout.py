@@ -27,7 +27,7 @@ import onnx
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16, INT8, Format, along
 from pytest_int8acc.graph.index import Index, all_nodes, attribute
-from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.model import Model, unload
 from pytest_int8acc.graph.network import Edge, Group, LeftHigh, Network, Quantization
 from pytest_int8acc.tensors import Array, Dim, TensorInfo, did_you_mean
 
@@ -311,6 +311,7 @@ def quantize(model: Model, layout: Layout, scales: Mapping[str, float], low: For
                         f"{model.name}: weight '{slot.tensor}' of '{slot.node}' holds nan or inf"
                     )
                 made[key] = quantize_weight(weight, slot.axis, low)
+                unload(weight)
             else:
                 scale = np.array(known[slot.tensor], np.float32)
                 made[key] = Quantization(scale, low.zeros(scale))

@@ -32,7 +32,7 @@ from pytest_int8acc.graph.layout import (
     mixing,
     quantize_weight,
 )
-from pytest_int8acc.graph.model import Editor
+from pytest_int8acc.graph.model import Editor, unload
 from pytest_int8acc.graph.network import Edge, Network, Quantization, in_floats, with_edges
 from pytest_int8acc.tensors import Array
 
@@ -106,9 +106,13 @@ def weight_maxima(network: Network, site: Site) -> Array:
     found = np.zeros(site.channels, np.float32)
     for reader in site.readers:
         node = nodes[reader]
-        split = by_input(constants[node.input[1]], node)
+        weight = constants[node.input[1]]
+        split = by_input(weight, node)
         others = tuple(i for i in range(split.ndim) if i not in (0, 2))
-        found = np.maximum(found, np.abs(split).max(axis=others).reshape(-1))
+        # abs() is avoided, because it would copy the weight.
+        greatest = np.maximum(split.max(axis=others), -split.min(axis=others))
+        found = np.maximum(found, greatest.reshape(-1))
+        unload(weight)
     return found
 
 
@@ -393,6 +397,7 @@ class _Edit:
             by = by_weight(factors, weight, node)
             assert by is not None
             self.replace_constant(reader, 1, weight * by)
+            unload(weight)
 
     def replace_constant(self, node: str, index: int, array: Array) -> None:
         """Change input ``index`` of a node, a constant, to ``array``. Other nodes keep the old constant."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import mmap
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -314,6 +315,7 @@ def write_model(model: Model, path: Path, *, external_weights: bool = False) -> 
                 stream.write(b"\0" * (-stream.tell() % 4096))
                 _point(tensor, location=data.name, offset=stream.tell(), length=array.nbytes)
                 array.tofile(stream)
+                unload(array)
     path.write_bytes(proto.SerializeToString())
 
 
@@ -331,6 +333,15 @@ def replacing_models(folder: Path, root: Path | None = None) -> Iterator[Path]:
     for path in before:
         if path.name.startswith(models):
             path.unlink(missing_ok=True)
+
+
+def unload(array: Array) -> None:
+    """Take an array that is mapped from a file out of memory. Who reads it again loads it from the file."""
+    mapped = array.base
+    while isinstance(mapped, np.ndarray):
+        mapped = mapped.base
+    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def put_constant(tensor: TensorProto, name: str, array: Array, weights: dict[str, Array]) -> None:

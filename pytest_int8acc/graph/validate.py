@@ -6,6 +6,7 @@ Operators that ONNX does not know, such as TensorRT's plugins, are not checked.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -74,6 +75,7 @@ def validated(proto: onnx.ModelProto, path: Path) -> Model:
         _check_versions(proto)
         _check_values(proto.graph)
         weights = _read_tensors(proto, path.parent.resolve())
+        proto = copy.deepcopy(proto)  # a message keeps the memory of values that were removed from it
         for holder in _node_holders(proto):
             _check_unique("nodes", (node.name for node in holder.node))
             _sort_nodes(holder)

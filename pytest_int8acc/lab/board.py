@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from pytest_int8acc.graph.instrument import Setting, build_instrument
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Precision, TensorScale
 from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.tensors import Feed
@@ -29,9 +30,13 @@ class Board:
             EngineError: ONNX Runtime refuses the model.
         """
         self.network = network
-        instrument = build_instrument(network, rest)
-        self._engine = sessions.exact(instrument.model)
-        self._controls = instrument.controls  # not the model: the session has its own copy of all weights
+
+        def instrumented() -> Model:
+            instrument = build_instrument(network, rest)
+            self._controls = instrument.controls
+            return instrument.model
+
+        self._engine = sessions.exact(instrumented)
 
     def setting(
         self, high: Collection[str], scales: Mapping[str, TensorScale] = MappingProxyType({})

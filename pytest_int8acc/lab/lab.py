@@ -177,7 +177,7 @@ class Lab:
         """Maps a tensor to the scale with which an ablation confirmed why a layer loses accuracy."""
         self._proofs: dict[object, Proof] = {}
         self._fused: dict[tuple[str, ...], Simulator] = {}
-        self._values: dict[object, Observer] = {}
+        self._values: dict[tuple[int, object], Observer] = {}
 
     @cached_property
     def inputs(self) -> Dataset:
@@ -645,6 +645,20 @@ class Lab:
                     known.want(edge.tensor for edge in edges)
             self._values[key] = known
         return self._values[key]
+
+    def forget(self, plan: Plan) -> None:
+        """Free the network and the values after the moves of range of ``plan``, which no later plan has."""
+        gone = plan_key(Plan(moves=plan.moves))
+        self._values = {key: values for key, values in self._values.items() if key[1] != gone}
+        self.simulator.forget(plan.moves)
+
+    def close(self) -> None:
+        """Free all sessions, and what trials have measured. Proofs stay, and a later trial measures again."""
+        if "simulator" in vars(self):  # it was needed
+            self.simulator.close()
+        for simulator in self._fused.values():
+            simulator.close()
+        self._values.clear()
 
     @cached_property
     def meter(self) -> EdgeMeter:

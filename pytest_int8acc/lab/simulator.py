@@ -115,7 +115,8 @@ class Simulator:
         self._macs, self.meter = macs, Meter()
         self._errors = errors
         self._rest, self._sessions = rest, sessions
-        self._boards: dict[object, Board] = {}
+        self._boards: dict[tuple[object, object], Board] = {}
+        """The open sessions. A key has the moves of range and all changes of the session's network."""
         self._seen: dict[tuple[int, ...], Seen] = {}
         self._known: dict[object, Trial] = {}
         self._normalized_losses: dict[object, float] = {}
@@ -210,15 +211,32 @@ class Simulator:
             EngineError: ONNX Runtime refuses the model.
         """
         made = self._made(plan)
-        key = _tried_key(made)
+        key = _moves_key(made.moves), _tried_key(made)
         if key not in self._boards:
-            if len(self._boards) > self._most_boards:
-                del self._boards[list(self._boards)[1]]  # the first is the session of the unmodified network
-            network = self._kinds[key].network if key in self._kinds else moved(self.network, made)
+            self.make_room()
+            network = self.moved(made.moves)
+            if key[1] not in self._kinds:  # Only moves change the model, so that its weights are held once.
+                network = replace(moved(self.network, made), model=network.model)
             self._boards[key] = Board(network, self._rest, self._sessions)
         elif key != next(iter(self._boards)):
             self._boards[key] = self._boards.pop(key)  # the most recent is the last
         return self._boards[key]
+
+    def make_room(self) -> None:
+        """Close the session that the next new session replaces, if there is no room for both."""
+        if len(self._boards) > self._most_boards:
+            del self._boards[list(self._boards)[1]]  # the first is the session of the unmodified network
+
+    def forget(self, moves: Mapping[str, Array]) -> None:
+        """Free the networks and sessions after the moves of range ``moves``, which no later plan has."""
+        gone = _moves_key(moves)
+        self._kinds.pop(gone, None)
+        self._boards = {key: board for key, board in self._boards.items() if key[0] != gone}
+
+    def close(self) -> None:
+        """Free all networks that plans have made, and all sessions. A later trial makes them again."""
+        self._boards.clear()
+        self._kinds.clear()
 
     def trial(
         self,
@@ -461,7 +479,7 @@ class Simulator:
 
     def _activations(self, moves: Mapping[str, Array]) -> _Activations:
         """The activations of the network after the moves of range ``moves``; see ``Plan.moves``."""
-        key = _tried_key(Plan(moves=moves))
+        key = _moves_key(moves)
         if key not in self._kinds:
             before = {
                 place: tensor for tensor, edges in _readers(self.network).items() for place in _places(edges)
@@ -544,6 +562,11 @@ def _feed(outputs: SampleOutputs, place: int) -> Feed:
 def _key(plan: Plan) -> tuple[object, frozenset[str]]:
     """A key that is equal for plans with the same outputs, except for added outputs."""
     return _tried_key(plan), frozenset(plan.high)
+
+
+def _moves_key(moves: Mapping[str, Array]) -> object:
+    """A key that is equal for equal moves of range; see ``Plan.moves``."""
+    return _tried_key(Plan(moves=moves))
 
 
 def _tried_key(plan: Plan) -> object:

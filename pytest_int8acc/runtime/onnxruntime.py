@@ -89,7 +89,8 @@ class OrtEngine:
     :func:`saturation`), and chooses how it computes FP16.
 
     Args:
-        model: The model.
+        model: The model, or a function that makes it. A made model is freed before ONNX Runtime, which has
+            its own copy of the weights, loads it.
         mode: *exact* or *native*.
         provider: The device. With CUDA, TF32 is off, and nodes without a CUDA kernel run on the CPU.
         threads: Number of threads inside an operator. None means this worker's share of the cores under
@@ -106,7 +107,7 @@ class OrtEngine:
 
     def __init__(
         self,
-        model: Model,
+        model: Model | Callable[[], Model],
         mode: Mode = "exact",
         provider: Provider = "cpu",
         *,
@@ -116,6 +117,7 @@ class OrtEngine:
         takes_fp8: bool = False,
     ) -> None:
         runtime = _runtime()
+        model = model if isinstance(model, Model) else model()
         if mode == "exact":
             model = spell_out_fp8(emulate_half(model))
             if _holds_narrow(model) and not keeps_relu():
@@ -136,7 +138,11 @@ class OrtEngine:
         self._layout = read_layout(self.inputs)
         if mode == "native" and _may_crash(model):
             disabled = (*disabled, CRASHING)
-        self._session = _session(model, mode, provider, level, disabled, threads)
+        disabled = _disabled(model, mode, disabled)
+        with contextlib.ExitStack() as files:
+            source = _source(model, files)
+            del model  # frees emulated and made weights
+            self._session = _loaded(source, self.name, mode, provider, level, disabled, threads)
         self._passed_through = {i.name for i in self.inputs} & set(self._names)
 
     def __call__(self, feed: Feed) -> Feed:
@@ -175,8 +181,12 @@ class Sessions:
         """Whether tensors are in the memory of a GPU, so that copying them to the CPU takes long."""
         return self.provider != "cpu"
 
-    def exact(self, model: Model, *, optimized: bool = True) -> OrtEngine:
-        """A session in mode *exact*; raises EngineError if the model does not load."""
+    def exact(self, model: Model | Callable[[], Model], *, optimized: bool = True) -> OrtEngine:
+        """A session in mode *exact* for a model, or for the model that a function makes, see ``OrtEngine``.
+
+        Raises:
+            EngineError: The model does not load.
+        """
         return OrtEngine(model, "exact", self.provider, level="all" if optimized else "none")
 
     def plain(self, model: Model | Path) -> Callable[[Feed], Feed]:
@@ -418,40 +428,55 @@ def _level(runtime: Any, level: Level) -> Any:
     assert_never(level)
 
 
-def _session(
-    model: Model | Path,
+def _session(model: Model | Path, mode: Mode, provider: Provider, level: Level = "all") -> Any:
+    """A session for a model or a file."""
+    name = model.name if isinstance(model, Model) else str(model)
+    with contextlib.ExitStack() as files:
+        source = _source(model, files)
+        return _loaded(source, name, mode, provider, level, _disabled(model, mode, ()), None)
+
+
+def _source(model: Model | Path, files: contextlib.ExitStack) -> str | bytes:
+    """What ONNX Runtime loads: the model's bytes, or the path of its file.
+
+    A model of more than ``INLINE_BYTES`` is written to a file, which ``files`` deletes when it is closed.
+    """
+    if isinstance(model, Path):
+        return str(model)
+    if model.nbytes <= INLINE_BYTES:
+        return model.serialize()
+    folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
+    path = Path(files.enter_context(folder)) / "model.onnx"
+    save_model(model, path, external_weights=True)
+    return str(path)
+
+
+def _disabled(model: Model | Path, mode: Mode, others: Collection[str]) -> list[str]:
+    """The optimizers to switch off: ``others``, and in mode *exact* those that give wrong results."""
+    if mode != "exact":
+        return list(others)
+    is_typed = isinstance(model, Model) and casts_to_half(model.graph)
+    return [*_WRONG_OPTIMIZERS, *others, *(_UNTYPED_FUSIONS if is_typed else ())]
+
+
+def _loaded(
+    source: str | bytes,
+    name: str,
     mode: Mode,
     provider: Provider,
-    level: Level = "all",
-    others: Collection[str] = (),
-    threads: int | None = None,
+    level: Level,
+    disabled: Collection[str],
+    threads: int | None,
 ) -> Any:
-    """A session for a model or a file. A model of more than ``INLINE_BYTES`` is written to a file first.
-
-    ``others`` are names of optimizers to switch off. In mode *exact*, the optimizers that give wrong results
-    are switched off as well.
-    """
+    """A session for the bytes or the file of a model. ``name`` is used in messages."""
     runtime = _runtime()
-    name = model.name if isinstance(model, Model) else str(model)
     providers, options = _providers(runtime, provider), _options(runtime, mode, level, threads)
-    disabled = [*_WRONG_OPTIMIZERS, *others] if mode == "exact" else list(others)
-    if mode == "exact" and isinstance(model, Model) and casts_to_half(model.graph):
-        disabled += _UNTYPED_FUSIONS
-    with contextlib.ExitStack() as stack:
-        if isinstance(model, Path):
-            source: str | bytes = str(model)
-        elif model.nbytes <= INLINE_BYTES:
-            source = model.serialize()
-        else:
-            folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
-            source = str(Path(stack.enter_context(folder)) / "model.onnx")
-            save_model(model, Path(source), external_weights=True)
-        try:
-            session = runtime.InferenceSession(
-                source, options, providers, enable_fallback=0, disabled_optimizers=disabled
-            )
-        except Exception as error:  # ONNX Runtime's errors have no common base class
-            raise EngineError(f"{name}: ONNX Runtime cannot load it: {_brief(error)}") from error
+    try:
+        session = runtime.InferenceSession(
+            source, options, providers, enable_fallback=0, disabled_optimizers=list(disabled)
+        )
+    except Exception as error:  # ONNX Runtime's errors have no common base class
+        raise EngineError(f"{name}: ONNX Runtime cannot load it: {_brief(error)}") from error
     if session.get_providers()[0] != providers[0][0]:
         raise EngineError(
             f"{name}: {providers[0][0]} did not start, although this ONNX Runtime has it. "

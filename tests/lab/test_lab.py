@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -156,6 +157,28 @@ def test_moves_and_scales_of_weights_make_a_board_once(
     assert len(made) == 3
     other = replace(bases[1], moves={tensor: moves[tensor] * 2})
     assert lab.simulator.board(other) not in boards
+
+
+def test_weights_after_moves_are_held_once_until_the_moves_are_forgotten(tmp_path: Path) -> None:
+    lab, _ = bench("residual", "fp32", tmp_path)
+    tensor, site = next(iter(sites(lab.network).items()))
+    weight = next(t for t, q in quantized_tensors(lab.network).items() if q.values is not None)
+    moves = {tensor: np.linspace(0.5, 2, site.channels, dtype=np.float32)}
+    plan = Plan(moves=moves, scales=dict(fresh_weights(lab.network, [weight])))
+    assert lab.values(lab.inputs, plan).of([tensor])
+    known = lab.simulator.trial(plan)
+    lab.simulator.normalized_loss(Plan(moves=moves))
+    (held,) = {id(lab.simulator.board(each).network.model) for each in (plan, Plan(moves=moves))}
+    model, plain = weakref.ref(lab.simulator.moved(moves).model), lab.simulator.board(Plan())
+    assert id(model()) == held
+    lab.forget(plan)
+    assert model() is None
+    assert lab.simulator.board(Plan()) is plain
+    assert lab.simulator.trial(Plan({lab.groups[0].name: "fp32"}, plan.scales, moves)).scores
+    lab.close()
+    assert lab.simulator.board(Plan()) is not plain
+    lab.simulator._known.clear()
+    assert lab.simulator.trial(plan).scores == known.scores
 
 
 def test_readers_that_are_moved_away_inherit_the_scale(tmp_path: Path) -> None:

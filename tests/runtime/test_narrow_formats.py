@@ -53,5 +53,5 @@ def test_a_runtime_that_drops_the_relu_all_the_same_is_refused(monkeypatch: pyte
 
 def test_the_answer_is_known_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert keeps_relu()
-    monkeypatch.setattr(engines, "_session", None)
+    monkeypatch.setattr(engines, "_loaded", None)
     assert keeps_relu()
