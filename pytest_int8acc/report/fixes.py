@@ -364,7 +364,9 @@ def _key_score(result: CaseResult, scores: Sequence[Score]) -> Score | None:
 
 
 def _reached(key_score: Score | None, samples: int, *, more: bool = False) -> list[str]:
-    """Returns texts with a fix's score and its limit, the longest first; one empty text without a score.
+    """Returns texts with a fix's score and its limit; one empty text without a score.
+
+    The first text says most, and each later one says less or names less.
 
     Args:
         key_score: The score.
@@ -600,10 +602,7 @@ def _changes(
             without them.
         pairs: The only Q/DQ pair of each layer that computes nothing, by layer name.
     """
-    done, brief = (
-        " and ".join(CHANGES[kind].clause.format_map(facts) for kind, facts in _changed(repair, ratio=ratio))
-        for ratio in (True, False)
-    )
+    done, brief = _clauses(repair, ratio=True), _clauses(repair, ratio=False)
     if repair.kind == "high" or not done:
         if repair.layers:
             return _kept(repair, spare, pairs)
@@ -613,6 +612,13 @@ def _changes(
     layers = count(len(repair.layers), "layer")
     high = Remedy.HIGH.format(layers=layers, precision=repair.precision.upper())
     return [f"{done}, {high}", f"{high} and {count(len(list(_changed(repair))), 'other change')}"]
+
+
+def _clauses(repair: Repair, *, ratio: bool) -> str:
+    """Returns a text on all changes that a remedy makes besides high precision; see ``_changed``."""
+    return " and ".join(
+        CHANGES[kind].clause.format_map(facts) for kind, facts in _changed(repair, ratio=ratio)
+    )
 
 
 def _changed(repair: Repair, *, ratio: bool = True) -> Iterator[tuple[ChangeKind, dict[str, str | float]]]:
@@ -650,7 +656,7 @@ def _changed(repair: Repair, *, ratio: bool = True) -> Iterator[tuple[ChangeKind
 def _tensors(rescales: Sequence[Rescale], *, ratio: bool) -> str:
     """Returns text like ``2 tensors ('a', 'b')``, without the names if they are longer than ``NAME``.
 
-    For one tensor the text is its name, and with ``ratio`` that of the new scale to the old.
+    For one tensor the text is its name. With ``ratio`` it also has the ratio of the new scale to the old one.
     """
     if len(rescales) > 1:
         names = ", ".join(f"'{rescale.tensor}'" for rescale in rescales)
