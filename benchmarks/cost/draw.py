@@ -52,9 +52,9 @@ def draw(seed: int, count: int, folder: Path) -> Iterator[Task]:
 
     Half of the tasks have fewer than ``BOUNDARY`` groups. If the corpus has too few of a size, a line is
     printed at the end. Each spec has ``baseline: fp32``, since NNCF and the judge compare with the float
-    model. An entry is left out if its form is not INT8, if
-    its fault shows elsewhere than in the criteria, if it is judged by tensors inside the model, if its
-    layers lie in bodies of If, Loop or Scan, where NNCF quantizes nothing, or if the case does not fail.
+    model. An entry is left out if its form is not INT8, if its fault shows elsewhere than in the criteria, if
+    it is judged by tensors inside the model, if its layers lie in bodies of If, Loop or Scan, where NNCF
+    quantizes nothing, or if the case does not fail.
     """
     missing = {FEW: (count + 1) // 2, MANY: count // 2}
     names = list(corpus())
